@@ -25,6 +25,7 @@ from seqpoint.matching import (
     Side,
     column_of,
     common_share,
+    drifts_of,
     kernel_totals,
     kernels_of_one_side,
     kinds_of_steps,
@@ -39,11 +40,12 @@ from seqpoint.noise import Change, Changes, changes_of, paired_changes_of, rows_
 from seqpoint.notebook import TOP, DataFrame, Result, Table, data_frame, table_of
 from seqpoint.step_sample import (
     HOST,
-    NO_CALL,
     PARTS,
     ProjectedStep,
     StepSample,
     aligned,
+    idle_joined,
+    mean_projection,
     part_name,
     without_outlying_runs,
 )
@@ -68,6 +70,8 @@ _TABLES = ("parts", "path", "classes", "operators", "kernels")
 _OF_ONE_SIDE = 0.25
 #: Share of the projected step by which errors of parts may cancel. Chosen.
 _CANCELLED = 0.05
+#: Share of the step from which noise would hide a change that anyone looks for. Chosen.
+_TELLING = 0.25
 #: Share of the host in a critical path from which a step is called host-bound.
 _HOST_BOUND = 0.5
 
@@ -134,6 +138,8 @@ class Comparison(Result):
         Step time before with its interval, if it was projected.
     kinds : tuple of KindOfSteps
         Kinds of steps by their kernels, which are compared with their like; the most frequent one first.
+    device_work : Change, optional
+        Time of all kernels in a step of a rank; None for a job without devices.
     """
 
     heading = "Comparison"
@@ -153,6 +159,7 @@ class Comparison(Result):
     after: Side
     projection: ProjectedStep | None = None
     kinds: tuple[KindOfSteps, ...] = ()
+    device_work: Change | None = None
 
     def slower_by(self, limit: float) -> bool:
         """Return whether a typical step is slower beyond noise, and by more than a share of the step time before.
@@ -185,6 +192,7 @@ class Comparison(Result):
         return {
             **{name: getattr(self, name) for name in ("verdict", "reason", "confidence", "unit", "likeness")},
             "step": self.step.to_dict(),
+            "device_work": self.device_work and self.device_work.to_dict(),
             "before": asdict(self.before),
             "after": asdict(self.after),
             "projection": None if self.projection is None else asdict(self.projection),
@@ -207,6 +215,9 @@ class Comparison(Result):
         if step.noise_ns is not None and step.before_ns:
             noise = 100 * step.noise_ns / step.before_ns
             change += f" (noise {noise:.2f} % from {self.unit}, at {100 * self.confidence:g} %)"
+        if (work := self.device_work) is not None and work.ratio is not None and work.beyond_noise is not None:
+            change += f"; kernels {duration(work.before_ns)} to {duration(work.after_ns)}, {100 * work.ratio:+.1f} %"
+            change += "" if work.beyond_noise else ", within their noise"
         return [verdict, times + change, *lines]
 
     def notes(self) -> tuple[str, ...]:
@@ -240,7 +251,7 @@ class Comparison(Result):
         lengths = [side.length for side in sides if side.length is not None]
         if len(lengths) == 2 and abs(lengths[1] - lengths[0]) > LEAST * lengths[0]:
             notes.append(f"the mean sequence lengths differ: {lengths[0]:.4g} and {lengths[1]:.4g}")
-        if self.verdict == SAME and (drifts := _drifts(sides)):
+        if self.verdict == SAME and (drifts := drifts_of(sides, LEAST)):
             notes.append(f"{' and '.join(drifts)}; such a drift counts as noise, and hides small changes")
         if self.projection is None and abs(_typical(self.step) - self.step.change_ns) > (self.step.noise_ns or 0.0):
             share = 100 * _typical(self.step) / max(self.step.before_ns, 1.0)
@@ -379,7 +390,7 @@ def compare_samples(
     least : float
         Smallest change that counts, as a share of the time.
     """
-    projection = _mean_projection(before)
+    projection = mean_projection(before)
     groups, outliers = zip(*(without_outlying_runs(list(runs)) for runs in (before, after)), strict=True)
     sides = [side_of(runs, dropped) for runs, dropped in zip(groups, outliers, strict=True)]
     runs = [[run for run in group if len(run)] for group in groups]
@@ -401,7 +412,7 @@ def compare_samples(
     change = partial(_changes, runs, is_aligned=pair is not None, confidence=confidence, kinds=labels)
     (step,) = rows_of(change(lambda run: run.step_ns[:, None]), ("step",), least)
     on_host = all(side.on_host for side in sides)
-    changed = change(_idle_joined if projection else lambda run: run.parts_ns)
+    changed = change(idle_joined if projection else lambda run: run.parts_ns)
     names = [IDLE if projection and part == HOST else part_name(part, on_host) for part in PARTS]
     parts = [row for row in rows_of(changed, names, least) if abs(row.before_ns) + abs(row.after_ns) >= 1]
     operators = _operators(runs, change, least)
@@ -410,9 +421,10 @@ def compare_samples(
     if verdict == AS_PROJECTED and projection is not None and (error := _cancelling(parts, projection)):
         verdict, reason = NOT_AS_PROJECTED, error
     if verdict in (FASTER, SLOWER) and projection is None:
-        reason = " and ".join(_drifts(sides))
+        reason = " and ".join(drifts_of(sides, LEAST))
         reason = reason and f"but {reason}; such a drift alone can make two stretches of a run differ"
-    order = _by_change if projection is None else _by_error
+    order = partial(_by_change, least_ns=least * step.before_ns) if projection is None else _by_error
+    work = () if on_host else rows_of(change(lambda run: _summed(run, 1, np.zeros(1, np.int64))), ("kernels",), least)
     return Comparison(
         verdict=verdict,
         reason=reason,
@@ -429,6 +441,7 @@ def compare_samples(
         after=sides[1],
         projection=projection,
         kinds=kinds,
+        device_work=next(iter(work), None),
     )
 
 
@@ -445,40 +458,13 @@ def _typical(step: Change) -> float:
     return step.change_ns if step.shift_ns is None else step.shift_ns
 
 
-def _mean_projection(runs: Sequence[StepSample]) -> ProjectedStep | None:
-    """Return the mean of the projected steps of some runs; None if a run was measured."""
-    steps = [run.projected for run in runs if run.projected is not None]
-    if not steps or len(steps) < len(runs):
-        return None
-    step_ns, low_ns, high_ns = np.mean([(step.step_ns, step.low_ns, step.high_ns) for step in steps], axis=0).tolist()
-    notes = tuple(dict.fromkeys(note for step in steps for note in step.notes))
-    return replace(steps[0], step_ns=step_ns, low_ns=low_ns, high_ns=high_ns, notes=notes)
-
-
-def _drifts(sides: Sequence[Side]) -> list[str]:
-    """Return which sides drift along their run."""
-    return [
-        f"step times {'rise' if side.drift > 0 else 'fall'} by {100 * abs(side.drift):.1f} % along the side {name}"
-        for name, side in zip(("before", "after"), sides, strict=True)
-        if abs(side.drift) >= LEAST
-    ]
-
-
-def _idle_joined(run: StepSample) -> Floats:
-    """Return the parts of each step with all idle time in one; the replay of a host does not tell its operators."""
-    parts, (host, no_call) = run.parts_ns.copy(), map(PARTS.index, (HOST, NO_CALL))
-    parts[:, host] += parts[:, no_call]
-    parts[:, no_call] = 0.0
-    return parts
-
-
 def _path(before: StepSample, after: StepSample) -> tuple[Change, ...]:
     """Return the change of each cause on the critical paths of two runs, if both are known."""
     if not (before.path_ns and after.path_ns):
         return ()
     causes = dict.fromkeys((*before.path_ns, *after.path_ns))
     rows = (Change(name, before.path_ns.get(name, 0.0), after.path_ns.get(name, 0.0), None, None) for name in causes)
-    return tuple(sorted(rows, key=_by_change))
+    return tuple(sorted(rows, key=_by_error))
 
 
 def _verdict(
@@ -497,7 +483,12 @@ def _verdict(
     if step.noise_ns is None:
         return UNKNOWN, "one step a side shows no noise; compare several steps or runs"
     if not step.beyond_noise:
-        return SAME, ""
+        share = step.noise_ns / step.before_ns
+        return (
+            (SAME, "")
+            if share < _TELLING
+            else (UNKNOWN, f"noise is {100 * share:.0f} % of the step; record more steps")
+        )
     return (SLOWER if _typical(step) > 0 else FASTER), ""
 
 
@@ -529,13 +520,13 @@ def _changes(
     return changes_of(before, after, confidence, kinds=kinds)
 
 
-def _by_change(row: Change) -> tuple[bool, float, str]:
-    """Return the sort key of a row: changes beyond noise first, the largest first."""
-    return row.beyond_noise is False, -abs(row.change_ns), row.name
+def _by_change(row: Change, least_ns: float) -> tuple[bool, float, str]:
+    """Return the sort key of a row: changes beyond noise that count in the step first, the largest first."""
+    return row.beyond_noise is False or abs(row.change_ns) < least_ns, -abs(row.change_ns), row.name
 
 
 def _by_error(row: Change) -> tuple[bool, float, str]:
-    """Return the sort key of a row against a projection: the largest error first."""
+    """Return the sort key of a row against a projection, or of unknown noise: the largest first."""
     return False, -abs(row.change_ns), row.name
 
 
@@ -547,12 +538,17 @@ def _classes(
     number = {name: i for i, name in enumerate(names)}
 
     def summed(run: StepSample) -> Floats:
-        total = np.zeros((len(run), len(names)))
-        of_kernel = np.array([number[name] for name in run.launches.classes] or [0], np.int64)
-        np.add.at(total, (run.launches.step, of_kernel[run.launches.kernel]), run.launches.time_ns)
-        return total
+        return _summed(run, len(names), np.array([number[name] for name in run.launches.classes] or [0], np.int64))
 
     return [row for row in rows_of(change(summed), names, least) if row.before_ns or row.after_ns]
+
+
+def _summed(run: StepSample, columns: int, of_kernel: Ints) -> Floats:
+    """Return the time of kernels in each step of a run, by the column of a kernel; one that is alone counts for all."""
+    total, launches = np.zeros((len(run), columns)), run.launches
+    column = of_kernel[launches.kernel] if len(of_kernel) > 1 else np.zeros(len(launches.kernel), np.int64)
+    np.add.at(total, (launches.step, column), launches.time_ns)
+    return total
 
 
 def _operators(

@@ -170,6 +170,15 @@ def side_of(runs: Sequence[StepSample], outliers: int) -> Side:
     )
 
 
+def drifts_of(sides: Sequence[Side], least: float) -> list[str]:
+    """Return which sides drift along their run by a share or more, each in a clause."""
+    return [
+        f"step times {'rise' if side.drift > 0 else 'fall'} by {100 * abs(side.drift):.1f} % along the side {name}"
+        for name, side in zip(("before", "after"), sides, strict=True)
+        if abs(side.drift) >= least
+    ]
+
+
 def matched_kinds(runs: Sequence[Sequence[StepSample]]) -> list[list[Ints]]:
     """Return the kind of each step of the runs of two sides; -1 for steps of rare kinds that cannot be compared.
 

@@ -125,8 +125,8 @@ class StepSample:
         Number of steps left out as outliers.
     all_ns : float
         Mean step time with outliers.
-    length : float
-        Mean sequence length; NaN if unknown.
+    lengths : array of int64, shape (steps,)
+        Sequence length of each step; -1 if unknown.
     ranks : tuple of int
         Numbers of the ranks.
     on_host : bool
@@ -149,7 +149,7 @@ class StepSample:
     launches: StepLaunches
     outliers: int
     all_ns: float
-    length: float
+    lengths: Ints
     ranks: tuple[int, ...]
     on_host: bool
     synthetic: bool
@@ -161,6 +161,11 @@ class StepSample:
     def __len__(self) -> int:
         return len(self.step_ns)
 
+    @property
+    def length(self) -> float:
+        """Mean sequence length; NaN if unknown."""
+        return float(self.lengths.mean()) if len(self) and (self.lengths != MISSING).all() else float("nan")
+
     def take(self, rows: Ints) -> "StepSample":
         """Return the steps in `rows`, which ascend."""
         launches = self.launches
@@ -171,6 +176,7 @@ class StepSample:
             self,
             iteration=self.iteration[rows],
             step_ns=self.step_ns[rows],
+            lengths=self.lengths[rows],
             parts_ns=self.parts_ns[rows],
             launches=replace(launches, step=step, **columns),
         )
@@ -182,6 +188,7 @@ def aligned(before: StepSample, after: StepSample, kinds: Ints) -> tuple[StepSam
     They do if at least four fifths of each run are common, and if their times rise and fall together. Unrelated runs do
     so once in 200. Of ten pairs and more, step times have a correlation of 0.8. Of fewer, times of operators have that
     of chance within kinds: 0.9999 for four steps of two kinds. So an edited recording is compared with the original.
+    Steps with the same sequence lengths, which differ from step to step, do the same work, too.
 
     Parameters
     ----------
@@ -196,6 +203,9 @@ def aligned(before: StepSample, after: StepSample, kinds: Ints) -> tuple[StepSam
     cut = before.take(np.sort(rows[0])), after.take(np.sort(rows[1]))
     if not (cut[0].iteration == cut[1].iteration).all():
         return None
+    lengths = cut[0].lengths
+    if len(np.unique(lengths[lengths != MISSING])) > 1 and (lengths == cut[1].lengths).all():
+        return cut
     few = len(common) < _FEWEST_PAIRS
     _, label = np.unique(kinds[np.sort(rows[0])] if few else np.zeros(len(common)), return_inverse=True)
     values = _operator_times(cut) if few else [run.step_ns[:, None] for run in cut]
@@ -208,6 +218,24 @@ def aligned(before: StepSample, after: StepSample, kinds: Ints) -> tuple[StepSam
     t = float(stdtrit(freedom, 1 - _BY_CHANCE))
     least = max(_RELATED, t / np.sqrt(freedom + t * t)) if few else _RELATED
     return cut if deviations[0] @ deviations[1] >= least * spread else None
+
+
+def mean_projection(runs: Sequence[StepSample]) -> ProjectedStep | None:
+    """Return the mean of the projected steps of some runs; None if a run was measured."""
+    steps = [run.projected for run in runs if run.projected is not None]
+    if not steps or len(steps) < len(runs):
+        return None
+    step_ns, low_ns, high_ns = np.mean([(step.step_ns, step.low_ns, step.high_ns) for step in steps], axis=0).tolist()
+    notes = tuple(dict.fromkeys(note for step in steps for note in step.notes))
+    return replace(steps[0], step_ns=step_ns, low_ns=low_ns, high_ns=high_ns, notes=notes)
+
+
+def idle_joined(run: StepSample) -> Floats:
+    """Return the parts of each step with all idle time in one; the replay of a host does not tell its operators."""
+    parts, (host, no_call) = run.parts_ns.copy(), map(PARTS.index, (HOST, NO_CALL))
+    parts[:, host] += parts[:, no_call]
+    parts[:, no_call] = 0.0
+    return parts
 
 
 def _operator_times(runs: Sequence[StepSample]) -> list[Floats]:
@@ -249,7 +277,9 @@ def step_sample(trace: Trace) -> StepSample:
     parts = _measured_parts(trace, steps, number, on_host)
     parts[:, -1] = step_ns - parts.sum(axis=1)
     launches, hardware = _launches(trace, number)
-    lengths = integers(trace.iterations, "sequence_length")[np.isin(integers(trace.iterations, "iteration"), number)]
+    known = dict(
+        zip(*(integers(trace.iterations, name).tolist() for name in ("iteration", "sequence_length")), strict=True)
+    )
     return StepSample(
         iteration=number,
         step_ns=step_ns,
@@ -257,7 +287,7 @@ def step_sample(trace: Trace) -> StepSample:
         launches=launches,
         outliers=len(outliers),
         all_ns=float(values[np.concatenate([kept, outliers.rows])].mean()) if len(values) else 0.0,
-        length=float(lengths.mean()) if len(lengths) and (lengths != MISSING).all() else float("nan"),
+        lengths=np.array([known.get(each, MISSING) for each in number.tolist()], np.int64),
         ranks=tuple(np.unique(steps.rank).tolist()),
         on_host=on_host,
         synthetic=trace.meta.synthetic,

@@ -161,6 +161,17 @@ def test_a_long_run_has_its_drift_too() -> None:
     assert drift_of(100 + noise + np.arange(3000) / 300) == pytest.approx(0.0952, abs=0.003)
 
 
+def test_steps_of_the_same_lengths_are_paired_however_few_and_the_lengths_are_no_noise() -> None:
+    lengths = (128, 256, 512)
+    faster = sp.compare(transformer(*lengths, device="MI210"), transformer(*lengths, device="MI300X"))
+    assert (faster.verdict, faster.unit) == ("faster", "paired steps")
+    assert faster.device_work is not None and faster.device_work.beyond_noise
+    assert "; kernels " in faster.summary()[1]
+    other = sp.compare(transformer(*lengths, device="MI210"), transformer(128, 512, 320, device="MI210"))
+    assert (other.verdict, other.unit) == ("cannot tell", "steps")
+    assert re.search(r"noise is \d+ % of the step; record more steps", other.reason)
+
+
 def test_a_verdict_tells_of_a_drift(tmp_path: Path) -> None:
     sample = step_sample(sp.open(job(tmp_path / "a.json", steps=41)))
     line = np.arange(40) / 39
@@ -527,8 +538,8 @@ def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     assert all(len(line) <= 100 for line in shown.output.splitlines() if line[:1] == "─")
     content = json.loads(run(*paths, "--json").stdout)
     assert list(content) == [
-        "verdict", "reason", "confidence", "unit", "likeness", "step", "before", "after", "projection", "kinds",
-        "parts", "path", "classes", "operators", "kernels", "notes",
+        "verdict", "reason", "confidence", "unit", "likeness", "step", "device_work", "before", "after", "projection",
+        "kinds", "parts", "path", "classes", "operators", "kernels", "notes",
     ]  # fmt: skip
     change = {"name", "before_ns", "after_ns", "noise_ns", "beyond_noise", "shift_ns", "change_ns", "change"}
     assert set(content["parts"][0]) == set(content["step"]) == change
