@@ -10,11 +10,13 @@ from profilers.devices.catalogue import FIGURE_RANGES, FIGURE_UNITS, Device, Rat
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
+from replay.calibration import Parameters
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind, hardware_named
 from replay.what_ifs import (
+    WhatIf,
     change_dtype,
     compose,
     dma_collectives,
@@ -29,6 +31,7 @@ from replay.what_ifs import (
     scale_memory_bandwidth,
     what_ifs,
 )
+from replay.what_ifs.registry import SharedParts
 
 NOMINAL = load_parameters()
 
@@ -70,6 +73,34 @@ def test_a_what_if_changes_a_new_graph_and_not_its_argument(graph: KernelGraph) 
     np.testing.assert_allclose(changed.tasks.duration_ns[gemm], before[gemm] / 2)
     np.testing.assert_array_equal(changed.tasks.duration_ns[~gemm], before[~gemm])
     assert (changed.tasks.basis[gemm] == Basis.ASSUMED).all()
+
+
+def test_compositions_that_continue_one_another_apply_each_part_once(graph: KernelGraph) -> None:
+    applied: list[str] = []
+
+    def counted(text: str) -> WhatIf:
+        part = parse_what_if(text)
+
+        def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+            applied.append(part.name)
+            return part(graph, parameters)
+
+        return replace(part, transform=transform)
+
+    a, b, c = map(counted, ("scale_host:0.5", "scale_kernels:gemm:0.5", "scale_links:2"))
+    chain = [compose(a), compose(a, b), compose(a, b, c), compose(c, b)]
+    alone = [each(graph, load_parameters()) for each in chain]
+    applied.clear()
+    shared = SharedParts(chain)
+    together = [shared.apply(each, graph, load_parameters()) for each in chain]
+    assert applied == [a.name, b.name, c.name, c.name, b.name]
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one.tasks.duration_ns, other.tasks.duration_ns)
+    another = graph.with_durations(2 * graph.tasks.duration_ns, Basis.MODELLED)
+    assert np.array_equal(
+        shared.apply(chain[1], another, load_parameters()).tasks.duration_ns,
+        chain[1](another, load_parameters()).tasks.duration_ns,
+    )
 
 
 def test_composition_applies_from_left_to_right(graph: KernelGraph) -> None:

@@ -28,6 +28,7 @@ from replay.projection.pacing import Limits, limiting_after, limiting_name, limi
 from replay.projection.rows import NO_EFFECT, NOTHING_CHANGES, ProjectionRow, joined_notes, work_notes
 from replay.projection.sweep import ProgressSteps, jobs_for, sweep
 from replay.projection.windows import StepWindow
+from replay.what_ifs.registry import SharedParts
 from replay.what_ifs.what_if import WhatIf, check_choices, single_steps
 
 #: A longer projected time is a mistake; sums of times up to this are finite.
@@ -477,10 +478,12 @@ class _DrawnWhatIf:
         Drawn parameters of the models.
     steps : ProgressSteps
         Steps of the sweep.
+    shared : SharedParts
+        Parts that the what-ifs of the draw share.
     """
 
-    def __init__(self, what_if: WhatIf, parameters: Parameters, steps: ProgressSteps) -> None:
-        self._what_if, self._parameters, self._steps = what_if, parameters, steps
+    def __init__(self, what_if: WhatIf, parameters: Parameters, steps: ProgressSteps, shared: SharedParts) -> None:
+        self._what_if, self._parameters, self._steps, self._shared = what_if, parameters, steps, shared
         self._counted, self.error = False, ""
 
     def __call__(self, graph: KernelGraph) -> KernelGraph:
@@ -488,7 +491,7 @@ class _DrawnWhatIf:
             self._steps.next(self._what_if.label)
             self._counted = True
         try:
-            return self._what_if(graph, self._parameters)
+            return self._shared.apply(self._what_if, graph, self._parameters)
         except SeqPointError as error:
             self.error = str(error)
             return graph
@@ -555,7 +558,13 @@ def _times_of_draw(
         times[""] = window.total_ns(nominal), window.device_ns(nominal), ""
     elif nominal is not None:
         changes[""] = unchanged
-    drawn = {key: _DrawnWhatIf(each, parameters.with_values(each.parameters), steps) for key, each in what_ifs.items()}
+    shared = SharedParts([each for each in what_ifs.values() if not each.parameters])
+    drawn = {
+        key: _DrawnWhatIf(
+            each, parameters.with_values(each.parameters), steps, SharedParts([each]) if each.parameters else shared
+        )
+        for key, each in what_ifs.items()
+    }
     changes |= {key: change for key, change in drawn.items() if not what_ifs[key].parameters}
     for i, state in isolated.steady_each(list(changes.values())):
         key = list(changes)[i]

@@ -145,6 +145,38 @@ def compose(*parts: WhatIf) -> WhatIf:
     return WhatIf("+".join(steps) or "nothing", transform, parts)
 
 
+class SharedParts:
+    """Applies compositions to one graph after another; one that continues the composition before it begins there.
+
+    So ``a``, ``a+b`` and ``a+b+c`` in a row apply each part once. The graph of the last one stays in memory if a
+    further one of `what_ifs` continues it.
+
+    Parameters
+    ----------
+    what_ifs : sequence of WhatIf
+        What-ifs that will be applied, with the same parameters.
+    """
+
+    def __init__(self, what_ifs: Sequence[WhatIf]) -> None:
+        named = [self._names(what_if) for what_if in what_ifs]
+        self._continued = {each[:i] for each in named for i in range(1, len(each))} & set(named)
+        self._done: tuple[KernelGraph, tuple[str, ...], KernelGraph] | None = None
+
+    @staticmethod
+    def _names(what_if: WhatIf) -> tuple[str, ...]:
+        return tuple(part.name for part in what_if.parts) or (what_if.name,)
+
+    def apply(self, what_if: WhatIf, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        """Return the graph that a what-if of the list makes of `graph`."""
+        names, changed, first = self._names(what_if), graph, 0
+        if self._done is not None and self._done[0] is graph and names[: len(self._done[1])] == self._done[1]:
+            first, changed = len(self._done[1]), self._done[2]
+        for part in (what_if.parts or (what_if,))[first:]:
+            changed = part(changed, parameters)
+        self._done = (graph, names, changed) if names in self._continued else self._done
+        return changed
+
+
 #: Groups of what-ifs, and further what-ifs, that change the products whose weights a what-if before them quantised.
 _RETIMING, _RETYPING = ("job", "device"), ("change_dtype",)
 

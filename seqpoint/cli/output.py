@@ -458,6 +458,10 @@ def note_guess(hardware: "Hardware") -> None:
         message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
 
 
+#: Seconds between lines of progress where stderr is a file or a pipe.
+_LOGGED_S = 15.0
+
+
 def byte_progress(what: str) -> Callable[[int, int, str], None] | None:
     """Return a function that shows bytes, rate and time left on stderr, or None if stderr is not a terminal."""
     if not sys.stderr.isatty():
@@ -474,13 +478,18 @@ def byte_progress(what: str) -> Callable[[int, int, str], None] | None:
     return show
 
 
-def progress(what: str) -> Callable[[int, int, str], None] | None:
-    """Return a function that shows progress on stderr, or None if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        return None
+def progress(what: str) -> Callable[[int, int, str], None]:
+    """Return a function that shows progress on stderr: in place on a terminal, else in a line after each 15 s."""
+    shown_at = time.monotonic()
 
     def show(done: int, total: int, name: str) -> None:
-        click.echo(f"\r\x1b[K{what} {done + 1}/{total} {clean(name)[:60]}", nl=done + 1 >= total, err=True)
+        nonlocal shown_at
+        text = f"{what} {done + 1}/{total} {clean(name)[:60]}"
+        if sys.stderr.isatty():
+            click.echo(f"\r\x1b[K{text}", nl=done + 1 >= total, err=True)
+        elif time.monotonic() - shown_at >= _LOGGED_S:
+            shown_at = time.monotonic()
+            message(text)
 
     return show
 
