@@ -43,7 +43,19 @@ _RUN = re.compile(r"[A-Za-z]{5,}")
 #: Mangled names, whose letters are codes, and the hash of the source files.
 _NO_WORDS = re.compile(r"_Z\w+|^[0-9a-f]{32,}$")
 #: Words of the format of a trace, and of new names.
-_OURS = {*KINDS, "units", "iterations", "parquet", "fingerprint", "devices", "quality", "sources", "class", "rules"}
+_OURS = {
+    *KINDS,
+    "seqpoint",
+    "units",
+    "iterations",
+    "parquet",
+    "fingerprint",
+    "devices",
+    "quality",
+    "sources",
+    "class",
+    "rules",
+}
 
 
 def numbers(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:

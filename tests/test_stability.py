@@ -72,7 +72,7 @@ def test_a_stored_selection_estimates_its_own_log(work: Path) -> None:
 def test_a_trace_of_another_layout_is_refused_with_what_to_do(work: Path, run: Run, layout: int) -> None:
     shutil.copytree("job.trace", f"layout{layout}.trace")
     meta = Path(f"layout{layout}.trace/meta.json")
-    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"layout": layout, "written_by": "9.9.9"}))
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"layout": layout, "seqpoint": "9.9.9"}))
     done = run("describe", meta.parent)
     assert done.code == 1
     assert f"layout {layout}, written by seqpoint 9.9.9; this version reads 2; ingest the trace again" in done.err

@@ -207,7 +207,7 @@ def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
 
 def write_meta(meta: TraceMeta, folder: Path) -> None:
     """Write the description of a trace beside its tables."""
-    content = meta_to_json(meta) | {"written_by": version("seqpoint")}
+    content = meta_to_json(meta) | {"seqpoint": version("seqpoint")}
     with (folder / _META).open("w", encoding="utf-8") as stream:
         json.dump(content, stream, indent=1)
         _to_disk(stream)
@@ -366,7 +366,7 @@ def read_meta(trace: Path) -> TraceMeta:
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if content["layout"] != _LAYOUT:
-            writer = f"written by seqpoint {content.get('written_by', '0.1 or older')}"
+            writer = f"written by seqpoint {content.get('seqpoint', '0.1 or older')}"
             advice = "ingest the trace again, or install that version"
             raise BrokenFileError(
                 f"{file}: layout {content['layout']!r}, {writer}; this version reads {_LAYOUT}; {advice}"
