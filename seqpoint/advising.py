@@ -562,7 +562,10 @@ def _verdict(windows: TraceWindows, base: TraceProjection) -> str:
     also = " or in collectives" * bool(projection.timelines["baseline"].graph.collectives().any())
     words.append(f"devices busy{also} {100 * _busy_share(windows):.0f} %")
     words += [facts["host"]] if facts.get("host") else []
-    return f"{_BOUND_BY.get(first, first)}: {'; '.join(words)}."
+    meta, read = windows.trace.meta, len(windows.trace.meta.ranks)
+    is_part = (meta.world_size or 0) > read and not meta.represents_others
+    tells = f", as far as {read} of {meta.world_size} ranks {'tells' if read == 1 else 'tell'}" * is_part
+    return f"{_BOUND_BY.get(first, first)}{tells}: {'; '.join(words)}."
 
 
 def _late_rank(base: TraceProjection) -> list[str]:

@@ -619,6 +619,8 @@ def _taken(row: "ContentionRow") -> str:
 
 #: Share of the slow-down from which balancing one rank, stage or operation is worth a sentence.
 _WORTH_TELLING = 0.3
+#: Slow-down over that of the slowest rank from which ranks are slow alike, and most of them that are named.
+_AS_SLOW, _NAMED_RANKS = 0.5, 3
 #: Key of the fix of the worst rank on its stage, as `replay.analysis.stragglers.WORST_WORKERS`.
 _WORKERS = "worst_workers"
 #: Slow-down below which a job counts as balanced.
@@ -708,4 +710,12 @@ def _advice_line(job: "Stragglers") -> str:
         + (f"; its {longest} is {duration(more_ns)} longer)" if name == "rank" and more_ns > 0 else ")")
         for name in told
     ]
-    return f"{_titled_job(job)}balancing one alone saves most at {', then '.join(parts)}"
+    several = "" if "rank" in told else _slow_alike(job)
+    return f"{_titled_job(job)}balancing one alone saves most at {', then '.join(parts)}{several}"
+
+
+def _slow_alike(job: "Stragglers") -> str:
+    """Return the ranks that are about as slow as the slowest, so that balancing one of them saves little; or ""."""
+    most = max((row.slowdown - 1 for row in job.of("rank")), default=0.0)
+    alike = [f"rank {row.name}" for row in job.of("rank") if row.slowdown - 1 >= max(_AS_SLOW * most, _NOTICEABLE - 1)]
+    return f"; no rank alone, since {' and '.join(alike[:_NAMED_RANKS])} are slow alike" if len(alike) > 1 else ""

@@ -485,7 +485,7 @@ def _what_fits(job: TrainingJob, rows: Sequence[ScalingRow], device: Device) -> 
         for key, value, memory in fitting_changes(edited, device)
     ]
     helps = f"one of these makes it fit: {', '.join(found)}" if found else (
-        "recompute, sharding or more tensor-parallel ranks alone do not make it fit; combine them, or take more stages"
+        "flash attention, recompute, sharding or more tensor-parallel ranks alone do not make it fit; combine them"
     )  # fmt: skip
     return [f"{scenario_text(least.scenario)} needs least, {least.memory_bytes / 1e9:.1f} GB; {helps}"]
 

@@ -209,7 +209,7 @@ def test_changes_that_make_a_job_fit_are_told_and_do_make_it_fit() -> None:
     assert lines[1].startswith("it fits with one of: --sharding 2 (") and "--tp 4 on 32 GPUs" in lines[1]
     assert lines[2].startswith("if it did fit, ")
     small = CliRunner().invoke(cli, [*options, "--device", "GTX 1050"]).output
-    assert "neither --recompute nor more --sharding or --tp alone makes it fit" in small
+    assert "none of --attention flash, --recompute, --sharding and --tp alone makes it fit" in small
 
 
 SIMUMAX = {

@@ -279,7 +279,9 @@ def find_transformer(name: str, models: Mapping[str, Transformer]) -> Transforme
         There is no model of that name; the message lists them.
     """
     if name not in models:
-        raise NotFoundError(f"no model {name!r}; there are {', '.join(sorted(models))}; add it to a file of models")
+        raise NotFoundError(
+            f"no model {name!r}; there are {', '.join(sorted(models))}; give sizes as options, or --models FILE.toml"
+        )
     return models[name]
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
@@ -497,11 +497,11 @@ def parameter_bytes(job: TrainingJob) -> str:
     return f"a parameter takes {weight:g} bytes of weight, {gradient} of gradient, {state} of optimizer{where}"
 
 
-def fitting_changes(job: TrainingJob, device: Device) -> list[tuple[str, int, JobMemory]]:
+def fitting_changes(job: TrainingJob, device: Device) -> list[tuple[str, int | str, JobMemory]]:
     """Return the changes that make a job fit on a device, each alone: its key, its value and the memory then.
 
-    Recomputation is tried first, then each stage of sharding, then more tensor-parallel ranks, at most 64. Of the
-    stages and of the numbers of ranks, the least that fits is taken.
+    Attention in one kernel is tried first, then recomputation, each stage of sharding, and more tensor-parallel ranks,
+    at most 64. Of the stages and of the numbers of ranks, the least that fits is taken.
 
     Examples
     --------
@@ -512,19 +512,18 @@ def fitting_changes(job: TrainingJob, device: Device) -> list[tuple[str, int, Jo
     [('sharding', 1), ('tensor', 2)]
     """
     ranks = [job.layout.tensor * 2**power for power in range(1, _MOST_RANKS.bit_length())]
-    tried: list[tuple[str, int]] = [
-        *([] if job.recompute else [("recompute", 1)]),
+    tried: list[tuple[str, int | str]] = [
+        *([("attention", "flash")] if job.attention == "plain" else []),
+        *([] if job.recompute else [("recompute", True)]),
         *(("sharding", stage) for stage in SHARDINGS if stage > job.sharding),
         *(("tensor", number) for number in ranks if number <= _MOST_RANKS),
     ]
-    fitting: dict[str, tuple[str, int, JobMemory]] = {}
+    fitting: dict[str, tuple[str, int | str, JobMemory]] = {}
     for key, value in tried:
         try:
-            if key == "tensor":
-                changed = replace(job, layout=replace(job.layout, tensor=value))
-            else:
-                changed = replace(job, recompute=True) if key == "recompute" else replace(job, sharding=value)
-            memory = job_memory(changed)
+            layout = {"layout": replace(job.layout, tensor=int(value))} if key == "tensor" else {}
+            change: dict[str, Any] = layout or {key: value}
+            memory = job_memory(replace(job, **change))
         except InvalidInputError:  # ranks that do not divide a size
             continue
         if key not in fitting and memory_fit(memory, device) == FITS[0]:

@@ -332,7 +332,8 @@ def _show(step: workloads.PredictedStep, device: Device, prices: Mapping[str, fl
     if "memory_gb" in device.figures:
         fit, (least, most) = workloads.memory_fit(memory, device), (each / 1e9 for each in memory.interval)
         usable = f"usable memory of {device.name}: {workloads.usable_bytes(device) / 1e9:.1f} GB"
-        print_lines(f"{fit}: a rank needs {memory.reserved / 1e9:.1f} GB ({least:.1f} - {most:.1f}), {usable}")
+        needed = f"{memory.reserved / 1e9:.1f} GB ({least:.1f} - {most:.1f})"
+        print_lines(f"{fit}: a rank needs {needed} with {job.attention} attention, {usable}")
         if fit != workloads.FITS[0]:
             print_lines(_what_fits(job, device))
         took = f"if it did fit, {took}" if fit == workloads.FITS[2] else took
@@ -362,7 +363,12 @@ def _tokens_per_gpu_s(step: workloads.PredictedStep) -> float:
 
 
 #: Options of the changes that `fitting_changes` tries.
-_CHANGES: Mapping[str, str] = {"recompute": "--recompute", "sharding": "--sharding {}", "tensor": "--tp {}"}
+_CHANGES: Mapping[str, str] = {
+    "attention": "--attention {}",
+    "recompute": "--recompute",
+    "sharding": "--sharding {}",
+    "tensor": "--tp {}",
+}
 
 
 def _what_fits(job: workloads.TrainingJob, device: Device) -> str:
@@ -374,7 +380,7 @@ def _what_fits(job: workloads.TrainingJob, device: Device) -> str:
     ]
     if changes:
         return f"it fits with one of: {', '.join(changes)}"
-    return "neither --recompute nor more --sharding or --tp alone makes it fit; combine them, or take more --pp"
+    return "none of --attention flash, --recompute, --sharding and --tp alone makes it fit; combine them, or take --pp"
 
 
 def _memory(job: workloads.TrainingJob, device: Device) -> dict[str, object]:
