@@ -483,12 +483,9 @@ def _verdict(
     if step.noise_ns is None:
         return UNKNOWN, "one step a side shows no noise; compare several steps or runs"
     if not step.beyond_noise:
-        share = step.noise_ns / step.before_ns
-        return (
-            (SAME, "")
-            if share < _TELLING
-            else (UNKNOWN, f"noise is {100 * share:.0f} % of the step; record more steps")
-        )
+        share = step.noise_ns / max(step.before_ns, 1.0)
+        why = f"noise is {100 * share:.0f} % of the step; record more steps"
+        return (SAME, "") if share < _TELLING else (UNKNOWN, why)
     return (SLOWER if _typical(step) > 0 else FASTER), ""
 
 

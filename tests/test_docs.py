@@ -148,10 +148,12 @@ def shown_commands(text: str) -> Iterator[list[str]]:
             yield shlex.split(re.split(r"\s{2,}#|\s[|>&;]", command)[0])
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING", "SECURITY"])
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING", "SECURITY", "--help"])
 def test_each_command_that_a_page_shows_has_the_options_that_it_shows(page: str) -> None:
     wrong, context = [], click.Context(cli)
-    for words in shown_commands((ROOT / f"{page}.md").read_text()):
+    helps = [command.help or "" for name in COMMANDS if (command := cli.get_command(context, name))]
+    text = "\n".join(helps) if page == "--help" else (ROOT / f"{page}.md").read_text()
+    for words in shown_commands(text):
         group, rest = cli, words[1:]
         while rest and isinstance(group, click.Group) and (command := group.get_command(context, rest[0])):
             group, rest = command, rest[1:]

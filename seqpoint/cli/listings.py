@@ -121,7 +121,7 @@ def doctor_command(json_: bool) -> None:
 
     \b
     seqpoint doctor
-    seqpoint doctor --verbose
+    seqpoint doctor --all
     """
     from seqpoint.installation import doctor
 
