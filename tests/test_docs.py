@@ -152,7 +152,11 @@ def shown_commands(text: str) -> Iterator[list[str]]:
 def test_each_command_that_a_page_shows_has_the_options_that_it_shows(page: str) -> None:
     wrong, context = [], click.Context(cli)
     helps = [command.help or "" for name in COMMANDS if (command := cli.get_command(context, name))]
-    text = "\n".join(helps) if page == "--help" else (ROOT / f"{page}.md").read_text()
+    text = (
+        "\n".join(line.strip() for one in helps for line in one.splitlines())
+        if page == "--help"
+        else (ROOT / f"{page}.md").read_text()
+    )
     for words in shown_commands(text):
         group, rest = cli, words[1:]
         while rest and isinstance(group, click.Group) and (command := group.get_command(context, rest[0])):
