@@ -46,6 +46,8 @@ _SHORTER = 0.1
 _MOST_ACTIONS, _MOST_NAMED, _MOST_CLASSES, _MOST_AGAINST = 5, 2, 3, 4
 #: Characters of a line and of the name of a kernel, and lines in all.
 WIDTH, _NAME, _MOST_LINES = 100, 32, 25
+#: What stands against it that is always told.
+_FIRST_AGAINST = 2
 #: Classes of kernels below this share of the step are not named, nor evidence below this share.
 _LEAST_SHARE, _SHOWN = 0.05, 0.005
 #: Share of the time of products in FP32 up to which a job runs in smaller types already. Chosen.
@@ -202,7 +204,7 @@ class TraceAdvice(Result):
         return self.lines()
 
     def lines(self, *, whole: bool = False, notes: bool = False, wide: bool = False) -> list[str]:
-        """Return the advice as lines of 100 characters, at most 25 by default beside what is slow among many ranks.
+        """Return the advice as lines of 100 characters, about 25 by default beside what is slow among many ranks.
 
         Parameters
         ----------
@@ -229,7 +231,7 @@ class TraceAdvice(Result):
         ends += wrapped(f"Not worth it: {worthless}", 3) if worthless else []
         others = ", ".join(self.not_applicable)
         ends += wrapped(f"Not applicable: {others}", 1) if others else []
-        fixed = len(lines) + 2 * len(self.actions) + sum(map(len, (self.commands(), ends, *against[:1])))
+        fixed = len(lines) + 2 * len(self.actions) + sum(map(len, (self.commands(), ends, *against[:_FIRST_AGAINST])))
         for number, each in enumerate(self.actions, 1):
             lines += wrapped(f"{number}. {each.figures}  {each.action}", 1, "   ")
             lines += wrapped(f"   {each.basis}", 1, "   ")
@@ -239,8 +241,9 @@ class TraceAdvice(Result):
                 fixed += 1
         # Commands are whole, however long: they are copied.
         lines += [*(f"More on {what}: {command}" for what, command in self.commands().items()), *ends]
-        for text in against:
-            lines += text if whole or notes or len(lines) + len(text) <= _MOST_LINES else []
+        for number, text in enumerate(against):
+            fits = len(lines) + len(text) <= _MOST_LINES
+            lines += text if whole or notes or number < _FIRST_AGAINST or fits else []
         first = [line for text in self.ranks for line in wrapped(text, 2)]
         return [*first, *([""] if first else []), *lines]
 
@@ -360,8 +363,8 @@ def advise_windows(
     result = windows.project([*composed, *others], draws=_DRAWS)
     against = [f"{note.meaning}: {note.consequence} ({note.n:,})" for note in trace.warnings]
     against += [f"devices work {100 * busy:.1f} % of the step"] if busy < _IDLE and done else []
-    against += base.projection.timelines["baseline"].graph.notes[:_MOST_OF_GRAPH]
     against += [line.removeprefix("note: ") for line in pace_lines(result.projection) if line.startswith("note: ")]
+    against += base.projection.timelines["baseline"].graph.notes[:_MOST_OF_GRAPH]
     if len(done) > 1:
         against.append("several of these actions together were never measured: trust the first gain most")
     if search.candidates and len(done) < _MOST_ACTIONS:

@@ -9,16 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import Run
-from traces import event, kernel, kineto, launch
+from traces import event, kernel, kineto, launch, write_trace
 
 import seqpoint as sp
 from profilers.files import dataset_path
 from profilers.trace.trace import Trace, TraceMeta
 from replay.costs.host import COSTS, RecordingCost, cost_facts, recording_cost
 from replay.costs.shipped import load_parameters
+from replay.graph.edit import with_host_time
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 from replay.projection import ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if
+from seqpoint.projecting import TraceWindows
 
 PARAMETERS = load_parameters()
 SHARED = Path(__file__).parents[2] / "shared/data/traces/kineto"
@@ -123,6 +125,16 @@ def test_the_interval_holds_the_host_with_and_without_the_recording() -> None:
     # What the host does not decide keeps its interval.
     narrow = row(replace(window, recording=cost), "scale_kernels:all:0.999")
     assert narrow.high - narrow.low < 0.1
+
+
+def test_repeated_steps_have_the_host_without_the_recording_too(tmp_path: Path) -> None:
+    trace = sp.open(write_trace(tmp_path / "job.json", steps=4))
+    window = next(each for each in TraceWindows.of(trace, sp.ProjectOptions()).windows if each.pattern is not None)
+    half = RecordingCost(frames=0, operators=0, shapes=0, calls=0, overhead_ns=500, host_ns=1000)
+    drawn, recorded = replace(window, recording=half).drawn(PARAMETERS), window.isolated(PARAMETERS)
+    halved = recorded.steady(lambda graph: with_host_time(graph, 0.5))
+    assert drawn.total_ns(drawn.steady()) == recorded.total_ns(halved)
+    assert drawn.total_ns(drawn.steady()) < 0.95 * recorded.total_ns(recorded.steady())
 
 
 def test_the_commands_say_what_the_recording_may_have_cost(run: Run, tmp_path: Path) -> None:
