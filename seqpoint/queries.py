@@ -307,8 +307,9 @@ class _Statement:
         """Return the next line of the process."""
         assert self._process.stdout is not None
         timer = threading.Timer(self._seconds, self._stop)
-        timer.start()
+        timer.daemon = True  # an interrupt between start and cancel leaves it, and Python waits for others at its end
         try:
+            timer.start()
             line = self._process.stdout.readline()
         finally:
             timer.cancel()
