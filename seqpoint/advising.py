@@ -228,7 +228,7 @@ class TraceAdvice(Result):
         worthless = "; ".join(f"{each.action} {each.reason}" for each in self.not_worth)
         untouched = f"{_shares_text(self.no_action)} of the critical path"
         ends = wrapped(f"No action for: {untouched}", 1) if self.no_action else []
-        ends += wrapped(f"Not worth it: {worthless}", 3) if worthless else []
+        ends += wrapped(f"Not worth it: {worthless}", 2) if worthless else []
         others = ", ".join(self.not_applicable)
         ends += wrapped(f"Not applicable: {others}", 1) if others else []
         fixed = len(lines) + 2 * len(self.actions) + sum(map(len, (self.commands(), ends, *against[:_FIRST_AGAINST])))

@@ -27,7 +27,7 @@ SAMPLE = Path(__file__).parents[1] / "datasets" / "samples" / "cpu_epoch" / "epo
 
 # Every run of the suite draws the same examples. Look for new ones with `pytest --hypothesis-profile thorough`.
 settings.register_profile(
-    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=40
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=32
 )
 settings.register_profile("thorough", settings.get_profile("suite"), derandomize=False, max_examples=1000)
 settings.load_profile("suite")

@@ -24,6 +24,7 @@ from replay.calibration.parameters import Parameters
 from replay.graph.edit import LIMITING
 from replay.projection.windows import StepWindow
 from replay.what_ifs import WhatIf, parse_what_if
+from seqpoint import advising
 from seqpoint.actions import WORTH, actions
 from seqpoint.advising import WIDTH, TraceAdvice, _best_pair, advise_trace
 from seqpoint.breakdown import frame_of
@@ -35,6 +36,13 @@ HALF = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_64x3_tn"
 SHARED = Path(__file__).parents[2] / "shared"
 SMALL = sp.Transformer("small", "megatron", 4, 256, 4, 1024, 1024)
 WIDE = sp.Transformer("wide", "megatron", 2, 4096, 32, 16384, 1024)
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals from a quarter of the draws: what is tested here is what they lead to."""
+    monkeypatch.setattr(advising, "_DRAWS", 8)
+    monkeypatch.setattr(advising, "_SEARCH_DRAWS", 4)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +102,7 @@ def test_smaller_types_come_first_where_products_in_fp32_take_the_time(computing
 
 def test_a_gain_is_what_project_says_of_the_named_what_if(host_bound: Trace) -> None:
     advice = sp.advise(host_bound)
-    again = sp.project(host_bound, [each.what_if for each in advice.actions], max_points=2)
+    again = sp.project(host_bound, [each.what_if for each in advice.actions], max_points=2, draws=advising._DRAWS)
     for ours, row in zip(advice.actions, again.rows, strict=True):
         assert (ours.speedup, ours.low, ours.high) == (row.speedup, row.low, row.high)
 

@@ -94,7 +94,7 @@ BUDGET = {
     "replay/graph": 1148,
     "replay/memory": 4935,
     "replay/plug_ins": 703,
-    "replay/projection": 1422,
+    "replay/projection": 1437,
     "replay/serving": 428,
     "replay/studies": 1534,
     "replay/what_ifs": 5432,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,11 @@ def test_any_value_becomes_json(folder: Path) -> None:
 def test_an_interrupt_ends_the_command_and_its_process(folder: Path) -> None:
     slow = "select count(*) from range(10000000000) a, range(1000) b"
     command = [sys.executable, "-c", "from seqpoint.cli import main; main()", "sql", str(folder), slow]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A shell that starts the tests in the background ignores interrupts, and so would the command.
+    listens = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listens
+    ) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         deadline = time.monotonic() + 20
         while not (child := children.read_text().split()) and time.monotonic() < deadline:
