@@ -516,7 +516,7 @@ def _rejected(action: Action, row: ProjectionRow, more: str) -> Rejected:
 
 def _advices(trace: Trace, done: Sequence[Action], result: TraceProjection) -> "list[Advice]":
     """Return the advice for each action that was taken, from the rows of all actions up to it."""
-    before, items, earlier = result.projection.timelines["baseline"], list[Advice](), 1.0
+    before, told, earlier = result.projection.timelines["baseline"], list[Advice](), 1.0
     for action, row in zip(done, result.rows, strict=False):
         assert row.evidence is not None
         evidence = {kind: row.evidence.share(kind) for kind in EVIDENCE}
@@ -526,9 +526,9 @@ def _advices(trace: Trace, done: Sequence[Action], result: TraceProjection) -> "
         frame = frame_of(trace, where) if action.takes == "code" else ""
         places = tuple(without_middle(name, WIDTH) for name in where), frame
         advice = Advice(action.text, "+".join(row.what_if), *figures, action.takes, evidence, *places, action.error)
-        items.append(advice)
+        told.append(advice)
         earlier = row.speedup
-    return items
+    return told
 
 
 def _shorter(before: Timeline, after: Timeline) -> tuple[str, ...]:

@@ -36,9 +36,13 @@ def with_host_time(graph: KernelGraph, factor: float) -> KernelGraph:
         duration_ns=np.where(tasks.kind == TaskKind.HOST, tasks.duration_ns * factor, tasks.duration_ns),
         release_ns=np.where(tasks.device < 0, tasks.release_ns + (factor - 1.0) * later_ns, tasks.release_ns),
     )
+    return replace(graph, edges=host_time_edges(edges, factor))
+
+
+def host_time_edges(edges: Edges, factor: float) -> Edges:
+    """Return edges with the time of hosts between calls multiplied by `factor`."""
     is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
-    lag_ns = np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)
-    return replace(graph, edges=replace(edges, lag_ns=lag_ns))
+    return replace(edges, lag_ns=np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns))
 
 
 def scaled_time(graph: KernelGraph, resource: str, factor: float) -> KernelGraph:

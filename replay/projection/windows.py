@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import fsum
 
 from replay.calibration.parameters import Parameters
@@ -18,25 +17,8 @@ from replay.engine.steady import (
     steady_states,
     unchanged,
 )
-from replay.graph.edit import with_host_time
+from replay.graph.edit import host_time_edges, with_host_time
 from replay.graph.graph import KernelGraph
-
-
-class _Host:
-    """The time of hosts times a factor; the changed graph is kept until another one comes."""
-
-    def __init__(self, factor: float) -> None:
-        self._factor = factor
-        self._last: tuple[KernelGraph, KernelGraph] | None = None
-
-    def before(self, change: Change, graph: KernelGraph) -> KernelGraph:
-        """Return the graph with the host's time changed, and then the change applied."""
-        return change(self(graph))
-
-    def __call__(self, graph: KernelGraph) -> KernelGraph:
-        if self._last is None or self._last[0] is not graph:
-            self._last = graph, with_host_time(graph, self._factor)
-        return self._last[1]
 
 
 @dataclass(frozen=True)
@@ -75,8 +57,6 @@ class StepWindow:
         How each of these stands for others; empty if each stands for itself.
     recording : RecordingCost, optional
         What the recording cost the host; None if that is little or unknown.
-    host : callable, optional
-        Changes the time of the host in a repeated graph; None for the host as recorded.
     """
 
     graph: KernelGraph
@@ -86,7 +66,6 @@ class StepWindow:
     measured_ns: tuple[float, ...]
     sampled: tuple[SampledStep, ...] = ()
     recording: RecordingCost | None = None
-    host: "_Host | None" = None
 
     @classmethod
     def of(
@@ -114,9 +93,9 @@ class StepWindow:
         window = self.isolated(parameters)
         if self.recording is None:
             return window
-        host = _Host(1 - self.recording.share(parameters.values))
-        # A repeated graph has the edges of its pattern, and with them the time between calls as recorded.
-        return replace(window, graph=host(window.graph)) if self.pattern is None else replace(window, host=host)
+        factor = 1 - self.recording.share(parameters.values)
+        pattern = self.pattern and replace(self.pattern, edges=host_time_edges(self.pattern.edges, factor))
+        return replace(window, graph=with_host_time(window.graph, factor), pattern=pattern)
 
     def steady(self, change: Change = unchanged) -> SteadyState:
         """Return the steady state of the window's iterations under `change`."""
@@ -124,15 +103,11 @@ class StepWindow:
 
     def steady_all(self, changes: Sequence[Change]) -> list[SteadyState]:
         """Return the steady state of the window's iterations under each change."""
-        return steady_states(self.graph, self.pattern, self._on_host(changes))
+        return steady_states(self.graph, self.pattern, changes)
 
     def steady_each(self, changes: Sequence[Change]) -> Iterator[tuple[int, SteadyState]]:
         """Yield the number of each change with the steady state under it, one replayed graph at a time."""
-        return each_steady_state(self.graph, self.pattern, self._on_host(changes))
-
-    def _on_host(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """Return the changes, each of the graph with the time of this window's host."""
-        return changes if self.host is None else [partial(self.host.before, change) for change in changes]
+        return each_steady_state(self.graph, self.pattern, changes)
 
     def total_ns(self, state: SteadyState) -> float:
         """Return the weighted sum of the steps asked for, in a steady state."""
